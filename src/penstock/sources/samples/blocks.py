@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import FileIO
-from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,10 +135,10 @@ class SampleBlocks:
         own = OwnSlots(0, 0)
         try:
             own = self._prepared()
-            plan, numbers, memories = next(plans, None), self._numbers, self._memories
+            plan, memories = next(plans, None), self._memories
             while plan is not None or begun:
                 while plan is not None and sum(max(1, len(each.numbers)) for each in begun) <= self._pool.capacity:
-                    if (block := self._begin(plan, numbers, cycle, own, waits=bool(begun))) is None:
+                    if (block := self._begin(plan, cycle, own, waits=bool(begun))) is None:
                         break
                     begun.append(block)
                     plan = next(plans, None)
@@ -181,7 +180,7 @@ class SampleBlocks:
         self._memories: list[ByteArray] = []
         self._files: list[FileIO] = []
         self._pool = self._workers()
-        self._numbers = count()  # of tasks; a late answer of a pass before is of none
+        self._submitted = 0  # tasks, by which they are numbered: a late answer of a pass before is of none
         weakref.finalize(self, _release, self._pool, self._files, self._pid)
 
     def _prepared(self) -> OwnSlots:
@@ -210,9 +209,7 @@ class SampleBlocks:
         parts = -(-self._data.block_rows // (self._recipe.part_rows or self._data.block_rows))
         return self._pool.capacity // parts + 1 + (parts > 1)
 
-    def _begin(
-        self, plan: Planned, numbers: Iterator[int], cycle: int, own: OwnSlots, *, waits: bool
-    ) -> _Begun | None:
+    def _begin(self, plan: Planned, cycle: int, own: OwnSlots, *, waits: bool) -> _Begun | None:
         """Have a block made; None if that must wait for a slot, which comes free where some have begun."""
         placement = self._shape.placed(len(plan.ids))
         if not len(plan.ids):
@@ -236,7 +233,8 @@ class SampleBlocks:
             is_all = rows.start == 0 and rows.stop == len(plan.ids)
             kept = plan.kept if is_all else np.arange(*cut) if plan.kept is None else plan.kept[rows]
             part = plan._replace(way=None, ids=ids, kept=kept)
-            given.append(next(numbers))
+            given.append(self._submitted)
+            self._submitted += 1
             task = SampleTask(part, cut, *where, rows.start, samples[rows], labels is not None, *caching)
             self._pool.submit(given[-1], task)
         return _Begun(plan, given, memory, slot, placement)
