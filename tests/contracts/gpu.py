@@ -169,13 +169,13 @@ class GpuContract(ABC):
         lent = gpu.lend(mapped, 64, 128, lambda: ended.append(1))
         part = lent[10:20]
         del lent
-        gpu.collect()
+        assert gpu.collect()
         assert not ended
         self.computed(part)
         del part
         gc.collect()
         assert not ended, "only where somebody collects"
-        gpu.collect()
+        assert gpu.collect(wait=True)
         assert ended == [1]
 
     def test_after_all_were_collected_a_loan_ends_by_itself(self) -> None:

@@ -41,7 +41,7 @@ class FakeGpu:
         self._memory_bytes = self._free_bytes = memory_bytes
         self._reaches = reaches  # whether other processes' shared memory can be mapped
         self._shared: WeakValueDictionary[int, ByteArray] = WeakValueDictionary()
-        self._loans: deque[Callable[[], None]] = deque()
+        self._loans: deque[tuple[Event, Callable[[], None]]] = deque()
         self._collects = True
         self._side, self._current = _FakeStream(self._random), _FakeStream(self._random)
         self._is_beside = False
@@ -143,7 +143,7 @@ class FakeGpu:
     def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
         view = self._shared[memory.data_ptr()][offset : offset + nbytes]
         self._collects = True
-        when_dead(view, lambda: self._loans.append(ended) if self._collects else ended())
+        when_dead(view, lambda: self._loans.append((self.here(), ended)) if self._collects else ended())
         return torch.as_tensor(view)
 
     def _mapped(self, memory: ByteArray) -> DeviceBytes:
@@ -151,13 +151,20 @@ class FakeGpu:
         self._shared[tensor.data_ptr()] = memory
         return tensor
 
-    def collect(self) -> None:
+    def collect(self, *, wait: bool = False) -> bool:
         while self._loans:
-            self._loans.popleft()()
+            mark, ended = self._loans[0]
+            if wait:
+                mark.wait()
+            elif not mark.passed():
+                return False
+            ended()
+            self._loans.popleft()
+        return True
 
     def collect_all(self) -> None:
         self._collects = False
-        self.collect()
+        self.collect(wait=True)
 
     def mark(self) -> Event:
         return _FakeMark(self._side)

@@ -98,7 +98,7 @@ def test_views_are_read_by_kernels_that_outlive_the_last_of_them() -> None:
     gpu.collect()
     assert not ended, "the kernel has yet to run"
     assert int(total) == 7 << 20
-    eventually(lambda: gpu.collect() or ended)  # at once, but not under compute-sanitizer
+    eventually(lambda: gpu.collect() and ended)  # at once, but not under compute-sanitizer
     assert ended == [1]
 
 

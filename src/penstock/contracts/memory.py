@@ -129,8 +129,11 @@ class Gpu(Protocol):
         """
         ...
 
-    def collect(self) -> None:
-        """Call ``ended`` for the loans that are over."""
+    def collect(self, *, wait: bool = False) -> bool:
+        """Call ``ended`` for the loans that are over; return whether none is left whose views have died.
+
+        With ``wait``, sleep until what was launched on those is done.
+        """
         ...
 
     def collect_all(self) -> None:

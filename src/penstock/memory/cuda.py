@@ -147,27 +147,26 @@ class CudaGpu:
         when_gone(span, in_python(partial(self._end_loan, _Loan(shared, ended))))
         return self._torch.as_tensor(span, device=self._device)
 
-    def collect(self) -> None:
-        self._collect(wait=False)
-
-    def collect_all(self) -> None:
-        self._collects = False
-        self._collect(wait=True)
-
-    def _collect(self, *, wait: bool) -> None:
+    def collect(self, *, wait: bool = False) -> bool:
         while self._loans and not self.captures():
             try:
-                loan = self._loans.popleft()
-            except IndexError:  # another thread collects too
+                loan = self._loans[0]
+            except IndexError:  # another thread collects, too
                 break
             loan.event = event = loan.event or self.here()
             if wait:
                 event.wait()
             elif not event.passed():
-                self._loans.appendleft(loan)
                 break
             loan.ended()
+            with suppress(ValueError):
+                self._loans.remove(loan)
         unmap_dead(self._torch)
+        return not self._loans
+
+    def collect_all(self) -> None:
+        self._collects = False
+        self.collect(wait=True)
 
     def _end_loan(self, loan: _Loan) -> None:
         """A view has died; what its last user launched on it may still run."""

@@ -56,7 +56,7 @@ def why_together(name: str, source: object, settings: Settings, *, by_share: boo
     if settings.remote is not None:
         return "a cluster makes its blocks"
     if settings.memory != "host":
-        return "its window lies on a GPU"
+        return f'it asks for a window on a GPU (memory="{settings.memory}")'
     if not by_share:
         return "share() did not start it"
     if not getattr(source, "samples", None) or not getattr(source, "order", ""):

@@ -24,7 +24,7 @@ from penstock.feed.launch.surroundings import why_on_host
 from penstock.feed.suffix import root_of
 from penstock.feed.witness import Witnesses
 from penstock.fingerprint.file_versions import fingerprint_of_files
-from penstock.inject import FEEDER, MODE
+from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import NOTICES, SENT, yield_to_others
 from penstock.memory.gpu_ring import MakeRing, ring_in, ring_in_or_on_host, ring_on_host
@@ -97,11 +97,11 @@ def main(lock_fd: int, report_fd: int) -> None:
 
 def _make_ring(spec: FeederSpec) -> MakeRing:
     """Return what makes the ring of a feed that a trainer starts: it outlives what gave that one its GPU."""
-    mode, before = os.environ.get(MODE), spec.replaces
+    why, before = why_on_host(), spec.replaces
     if spec.settings.memory == "host":
         return ring_in
-    if mode or (before and len(before.rings) == 1):
-        why = why_on_host(mode) if mode else "the feeder before had it there, or its GPU failed"
+    if why or (before and len(before.rings) == 1):
+        why = why or "the feeder before had it there, or its GPU failed"
         return lambda memory, nbytes: ring_on_host(why, nbytes)
     return partial(ring_in_or_on_host, patience_s=_FULL_S) if before else ring_in
 

@@ -22,15 +22,15 @@ def feeders_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in without_injection(environment).items() if name not in without}
 
 
-def why_on_host(mode: str) -> str:
-    """Return why a feed that a run of this mode starts has its ring on the host, though it asks for a GPU's."""
+def why_on_host() -> str:
+    """Return why a feed that is started here has its ring on the host, though it asks for a GPU's; else ""."""
+    mode = os.environ.get(MODE)
     if mode == "mig":
         return "each run of --mode mig has an instance of its own, which no other can map"
-    return "the MPS daemon of --mode mps ends with its runs, and a feed does not"
+    return "the MPS daemon of --mode mps ends with its runs, and a feed does not" if mode else ""
 
 
 def say_where(name: str, memory: str) -> None:
     """Say where the ring of a feed lies that is started here, if that is not where it is asked for."""
-    mode = os.environ.get(MODE)
-    if mode and memory != "host":
-        say_once(f"feed {name!r} has its ring on the host, not on {memory}: {why_on_host(mode)}")
+    if memory != "host" and (why := why_on_host()):
+        say_once(f"feed {name!r} has its ring on the host, not on {memory}: {why}")

@@ -102,7 +102,6 @@ class FeedConnection:
                 self.ring,
                 self.welcome.settings.window_bytes,
                 most_unsent=most_unsent(self.welcome.settings.prefetch, self.welcome.batches),
-                borrow=hello.borrow,
                 send=self._line.send_releases,
                 idle=self._line.loans_ended,
             )
@@ -257,6 +256,7 @@ class FeedConnection:
             raise again(self._ended)
         if self._receive(wait=True):
             return
+        self.settle(wait=True)  # views may have died meanwhile
         self.held.release_before(self.held.first)
         self.held.flush()
         if self.held.lent:

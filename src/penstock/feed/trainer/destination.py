@@ -301,8 +301,7 @@ class OnGpu:
         self._to_release.append((mark, held, index))
 
     def settle(self, *, wait: bool) -> bool:
-        if self._views or wait:
-            self._gpu.collect()
+        is_over = not (self._views or wait) or self._gpu.collect(wait=wait)
         while self._to_release:
             mark = self._to_release[0][0]
             if wait:
@@ -310,7 +309,7 @@ class OnGpu:
             elif not mark.passed():
                 return False
             self._release_oldest()
-        return True
+        return is_over
 
     def synchronize(self) -> None:
         if self._beside:

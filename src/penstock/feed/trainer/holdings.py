@@ -102,7 +102,6 @@ class Holdings:
         window_bytes: int,
         *,
         most_unsent: int,
-        borrow: bool,
         send: Callable[[list[int]], None],
         idle: Callable[[], None],
     ) -> None:
@@ -114,7 +113,7 @@ class Holdings:
         self._window_bytes = window_bytes  # size of the ring
         self._most_unsent = most_unsent  # releases that may wait to be sent
         self._most_unsent_bytes = min(_MOST_UNSENT_BYTES, window_bytes // _UNSENT_SHARE)
-        self.borrow = borrow  # whether leaves are views that the trainer may hold
+        self.borrow = False  # whether leaves are views that the trainer may hold
         self._send = send  # sends the ordinals of released blocks to the feeder
         self._idle = idle  # called when the last of the loans has ended
         self._lent: dict[int, ReceivedBlock] = {}  # by ordinal

@@ -244,6 +244,7 @@ class Loader:
         if same and old.epoch.start is None:
             self._options = options
             return
+        self._rows.destination.settle(wait=True)  # of views that have died
         self._rows.connection.held.check_views(self.name)
         goes_on = same and not self._rows.has_asked  # a state was loaded, and nothing read: a rank is here already
         rows = self._rows if goes_on else self._opened(options, self._rows)
