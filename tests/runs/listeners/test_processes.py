@@ -7,6 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -88,6 +89,38 @@ def test_a_feeder_and_its_workers_are_not_the_runs_while_they_live_and_after(kep
     of_run_s = tree(processes, run.watched).cpu_s
     assert used_s - 2.0 - 0.15 <= of_run_s <= used_s - 2.0 + 0.15 + 2 * (look_s if look_s > 0.1 else 0.0)
     assert most <= 3, "but for the moment until it has a name"
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_a_worker_that_ends_after_its_feeder_was_read_is_not_the_runs_either(
+    kept, processes, tmp_path, is_read_again
+):
+    """Its feeder may have waited for it by then, and end before the next look."""
+    ends = tmp_path / "ends"
+    waits = f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(ends)!r}), True)]"
+    run = kept(FEEDS.format(seconds=0.3, ends=f"{waits}; os.wait(); signal.pause()"))
+
+    def of_feed():
+        tree(processes, run.watched)
+        found = [each for each in processes._trees["a"].members.values() if each.feeds]
+        return len(found) == 2 and min(each.used[0] for each in found) >= 29 and found
+
+    feeder, worker = eventually(of_feed)
+    read = worker.stat
+
+    def read_once_it_has_ended():
+        ends.touch()
+        eventually(lambda: not Path(f"/proc/{worker.pid}").exists())
+        return read()
+
+    worker.stat = read_once_it_has_ended
+    tree(processes, run.watched)
+    if is_read_again:
+        tree(processes, run.watched)
+    os.kill(feeder.pid, signal.SIGKILL)
+    used_s = run.used_s()
+    assert used_s > 0.7, "the kernel counts them to the keeper"
+    assert tree(processes, run.watched).cpu_s < used_s - 0.45
 
 
 def test_two_runs_side_by_side_have_their_own_processes_only(kept, processes):

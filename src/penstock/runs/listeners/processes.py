@@ -96,6 +96,8 @@ class _Process:
         self.parent = parent
         self.feeds = False  # whether it is a feeder or descends from one
         self.used: _Used = 0, 0, 0  # as read last
+        self.missed: _Used = 0, 0, 0  # of children that it has waited for since
+        self._waited_ticks = self._new_ticks = 0  # CPU time of its ended children: all, and since the last look
         self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._io = _opened(f"/proc/{pid}/io")
         self._schedstat = _opened(f"/proc/{pid}/schedstat")
@@ -111,6 +113,18 @@ class _Process:
     def io_bytes(self) -> tuple[int, int]:
         """Read how much it, and the children that it has waited for, read and wrote."""
         return io_bytes(self._io)
+
+    def use(self, stat: list[bytes]) -> None:
+        """Take note of what it, and the children that it has waited for, used."""
+        waited = int(stat[13]) + int(stat[14])
+        self.used, self.missed = (sum(map(int, stat[11:15])), *self.io_bytes()), (0, 0, 0)
+        self._waited_ticks, self._new_ticks = waited, waited - self._waited_ticks
+
+    def has_waited_for(self, used: _Used) -> None:
+        """Take note that it has waited for a child: before it was read, which tells of that time, or after it."""
+        self._new_ticks -= used[0]
+        if self._new_ticks < 0:
+            self.missed, self._new_ticks = _sums(self.missed, used), self._new_ticks + used[0]
 
     def ready_ns(self) -> tuple[int, int]:
         """Read how long its first thread has run, and been ready to, since the last call (sched-stats.rst)."""
@@ -160,10 +174,13 @@ class _Tree:
                 ran_ns, delayed_ns = process.ready_ns()
             except ProcessLookupError:
                 self.members.pop(pid).close()
-                if process.feeds and process.parent not in self.members.values():
-                    self._fed = _sums(self._fed, process.used)  # else its parent has it among its children's
+                ended, parent = _sums(process.used, process.missed), process.parent
+                if process.feeds and parent is not None and parent in self.members.values():
+                    parent.has_waited_for(ended)
+                elif process.feeds:
+                    self._fed = _sums(self._fed, ended)
                 continue
-            process.used = sum(map(int, stat[11:15])), *process.io_bytes()
+            process.use(stat)
             self._ran_ns += ran_ns
             self._delayed_ns += delayed_ns
             if process.feeds:
