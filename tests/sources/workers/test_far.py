@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -111,6 +112,20 @@ def test_one_that_stops_is_ended_before_its_tasks_are_done_again(opened, capfd, 
     results(its)
     assert not os.path.exists(f"/proc/{pid}")
     assert its.far.lost and ["has not answered" in line for line in said(capfd)] == [True]
+
+
+def test_one_that_was_stopped_together_with_its_pool_goes_on_with_it(opened, capfd):
+    its = opened()
+    results(its)
+    os.kill(its.far.worker.pid, signal.SIGSTOP)
+    its.submit(100, ("do", "x"))
+    its._hand_over(its.far)
+    its.far._hangs_s = time.monotonic() - 2 * module._STOPPED_S  # as after some seconds in which nobody ran
+    awakes = threading.Timer(0.1, os.kill, (its.far.worker.pid, signal.SIGCONT))
+    awakes.start()
+    assert its.result(100) == "X"
+    awakes.join()
+    assert not its.far.lost and not said(capfd)
 
 
 def test_one_that_stops_before_it_is_ready_keeps_nobody_waiting(opened, capfd):

@@ -27,6 +27,8 @@ BATCH = 4
 _BATCHES = 4
 _MOST_DEATHS = 2
 _HANGS_S = 10.0
+_STOPPED_S = 1.0
+"""Who looks so much later was stopped, and what it waits for was, too: by Ctrl-Z, or as the machine froze."""
 _STARTS_S = 120.0
 """It imports much, maybe from a disk that is busy."""
 _TIMEOUT = struct.pack("ll", int(_HANGS_S) // 2, 0)
@@ -202,6 +204,9 @@ class Far:
             return []
         if self._is_stuck or not self.worker.connection.poll():  # nobody is here before its time
             limit_s = _HANGS_S if self.is_ready else _STARTS_S
+            if not self._is_stuck and monotonic() > self._hangs_s + _STOPPED_S:
+                self._hangs_s = monotonic() + limit_s
+                return []
             return self._end(f"process {self.worker.pid} has not answered for {limit_s:.0f} s")
         try:
             number, done, result = self.worker.connection.recv()
