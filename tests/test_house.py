@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "penstock"
 SPARE_LINES = 120
 """A room may hold so many fewer before its line in the table must be lowered."""
 ROOMS = {  # lines, files
-    "autosharing": (1782, 10),
+    "autosharing": (1787, 10),
     "basics": (826, 10),
     "bench": (2450, 15),
     "cli": (3372, 22),

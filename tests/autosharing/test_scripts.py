@@ -13,7 +13,7 @@ from tests.autosharing.running import EPOCHS, N, Scripts, check_like, feeds_read
 from tests.forked import Forked, eventually
 
 import penstock
-from penstock.autosharing.options import ShareOptions, to_environment
+from penstock.errors import BadSetting
 
 
 def all_differ(orders: list[Any]) -> bool:
@@ -53,13 +53,20 @@ def test_two_iterations_asked_by_turns_do_not_wait_for_each_other(scripts: Scrip
     check_like(seen, scripts.alone(*words))
 
 
+def test_a_pace_that_is_none_is_refused():
+    with pytest.raises(BadSetting, match='it must be "together", or left out'):
+        penstock.autoshare(pace="slow")
+
+
 @pytest.mark.whole
 def test_two_runs_that_ask_two_loaders_at_different_rates_do_not_wait_for_each_other(scripts: Scripts):
     """Images of 602 KB, batches of 8 and 8 or 56, as with --grid mu=1,7: each gets a window ahead on one feed."""
     words = [(1, 170), (7, 60)]
     # On a busy machine they would part for their pace before one waits for the other.
-    asked = to_environment(ShareOptions(pace="together"))
-    runs = [scripts.start(mu, "fixmatch.py", str(mu), str(steps), together=2, **asked) for mu, steps in words]
+    asked = {"pace": "together"}
+    runs = [
+        scripts.start(mu, "fixmatch.py", str(mu), str(steps), together=2, options=asked) for mu, steps in words
+    ]
     for run, (mu, steps) in zip(runs, words, strict=True):
         assert run.wait() == 0, run.output
         labelled, unlabelled = json.loads(run.output.splitlines()[-1])

@@ -144,6 +144,7 @@ def autoshare(
     workers: int | None = None,
     only: str = "",
     iterable: bool = False,
+    pace: str | None = None,
     explain: bool = False,
     strict: bool = False,
 ) -> None:
@@ -157,6 +158,7 @@ def autoshare(
         workers: Workers of a feed's loader; as many as the script's loader has unless given.
         only: Pattern (``*``, ``?``) of the data sets' classes, or of the places (``train.py:12``), to be shared.
         iterable: Share loaders over an ``IterableDataset``, too.
+        pace: ``"together"``: keep all runs on one feed, even if a slow one holds others back.
         explain: Tell what each loader is taken for, and why.
         strict: Raise what hinders sharing.
 
@@ -164,13 +166,16 @@ def autoshare(
         >>> penstock.autoshare("resnet", only="train.py:*")  # what train.py iterates
 
     Raises:
-        BadSetting: ``workers`` is no whole number.
+        BadSetting: ``workers`` is no whole number, or ``pace`` another word.
     """
+    checked(pace=pace)
     if workers is not None:
         workers = whole_number("workers", workers, 0, 10_000)
     from penstock.autosharing import guard
 
-    asked = ShareOptions(name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict)
+    asked = ShareOptions(
+        name=name, workers=workers, only=only, iterable=iterable, pace=pace or "", explain=explain, strict=strict
+    )
     given = msgspec.to_builtins(from_environment() or ShareOptions())  # without defaults
     guard.options = msgspec.structs.replace(asked, **given)
     import_module("torch.utils.data")
