@@ -36,8 +36,18 @@ def reads_apart(mover: Any) -> bool:
     return any(mover.has_heard_of(pid) for pid in parted())
 
 
-@pytest.mark.parametrize("who", ["root", "new", "starter", "slow"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+KILLED, STOPPED = ("root", "starter"), ("new", "slow")
+
+
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [
+        *((who, signal.SIGKILL) for who in KILLED),
+        *((who, signal.SIGSTOP) for who in STOPPED),
+        *(pytest.param(who, signal.SIGSTOP, marks=pytest.mark.soak) for who in KILLED),
+        *(pytest.param(who, signal.SIGKILL, marks=pytest.mark.soak) for who in STOPPED),
+    ],
+)
 def test_one_that_is_killed_or_stopped_in_a_trial_costs_nobody_a_sample(train, tmp_path, who, how) -> None:
     until = tmp_path / "until"
     order = {**ORDER, "until": str(until)}

@@ -300,6 +300,7 @@ if __name__ == "__main__":
     assert "PENSTOCK_INJECT" in os.environ and DataLoader._get_iterator.__wrapped__
     with penstock.share(make, "hooked") as loader:
         for batch in loader: pass
+    penstock.stop("hooked")
 """,
         PENSTOCK_DIR=str(tmp_path / "feeds"),
         PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry),
