@@ -152,6 +152,22 @@ def test_a_graph_that_another_thread_captures_is_not_broken_by_asking_for_events
     assert (fake.mode, fake.faults) == (mode, [])
 
 
+def test_an_event_for_which_two_threads_wait_is_recorded_again_by_one(fake, monkeypatch):
+    gpu = CudaGpu("cuda")
+    point = gpu.here()
+    event = point.event
+    sleep = event.synchronize
+
+    def sleeps_as_another_does() -> None:
+        monkeypatch.setattr(event, "synchronize", sleep)
+        point.wait()
+        sleep()
+
+    monkeypatch.setattr(event, "synchronize", sleeps_as_another_does)
+    point.wait()
+    assert point.passed() and len(gpu._events.passed) == 1
+
+
 def test_what_lives_at_the_interpreters_exit_is_left_to_the_driver(fake):
     before = {id(info) for info in weakref.finalize._registry.values() if info.atexit}  # type: ignore[attr-defined]
     _, lent, _ = lent_by_a_trainer(fake)

@@ -253,10 +253,12 @@ def is_host(device: str | Gpu | None) -> bool:
 
 
 class _Event:
-    """A point on a stream, of interest to one thread at a time."""
+    """A point on a stream; that of a loan is of interest to several threads."""
+
+    event: Any = None  # none once it has passed
 
     def __init__(self, event: Any, stream: Any, events: _Events) -> None:
-        self.event: Any = event  # None once it has passed
+        self.event = event
         self.stream = stream
         self._events = events
 
@@ -266,15 +268,17 @@ class _Event:
             return True
         if not self._events.of_no_capture(event.query):
             return False
-        self.event = None
-        self._events.passed.append(event)
+        self._give_back()
         return True
 
     def wait(self) -> None:
         event = self.event
         if event is not None:
             self._events.of_no_capture(event.synchronize)
-            self.event = None
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if (event := vars(self).pop("event", None)) is not None:  # else another thread has
             self._events.passed.append(event)
 
 

@@ -114,18 +114,24 @@ def test_one_that_stops_is_ended_before_its_tasks_are_done_again(opened, capfd, 
     assert its.far.lost and ["has not answered" in line for line in said(capfd)] == [True]
 
 
-def test_one_that_was_stopped_together_with_its_pool_goes_on_with_it(opened, capfd):
+@pytest.mark.parametrize("settles", [False, True])
+def test_one_that_was_stopped_together_with_its_pool_goes_on_with_it(opened, capfd, settles):
     its = opened()
     results(its)
-    os.kill(its.far.worker.pid, signal.SIGSTOP)
+    pid, workers = its.far.worker.pid, [each.pid for each in its._workers]
+    os.kill(pid, signal.SIGSTOP)
     its.submit(100, ("do", "x"))
     its._hand_over(its.far)
     its.far._hangs_s = time.monotonic() - 2 * module._STOPPED_S  # as after some seconds in which nobody ran
-    awakes = threading.Timer(0.1, os.kill, (its.far.worker.pid, signal.SIGCONT))
+    awakes = threading.Timer(0.1, os.kill, (pid, signal.SIGCONT))
     awakes.start()
-    assert its.result(100) == "X"
+    if settles:
+        its.settle()
+    else:
+        assert its.result(100) == "X"
     awakes.join()
     assert not its.far.lost and not said(capfd)
+    assert (its.far.worker.pid, [each.pid for each in its._workers]) == (pid, workers)
 
 
 def test_one_that_stops_before_it_is_ready_keeps_nobody_waiting(opened, capfd):

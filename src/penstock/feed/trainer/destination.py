@@ -301,15 +301,15 @@ class OnGpu:
         self._to_release.append((mark, held, index))
 
     def settle(self, *, wait: bool) -> bool:
-        is_over = not (self._views or wait) or self._gpu.collect(wait=wait)
         while self._to_release:
             mark = self._to_release[0][0]
             if wait:
                 mark.wait()
             elif not mark.passed():
-                return False
+                break
             self._release_oldest()
-        return is_over
+        is_over = not (self._views or wait) or self._gpu.collect(wait=wait)  # of views, too, that lived until then
+        return is_over and not self._to_release
 
     def synchronize(self) -> None:
         if self._beside:

@@ -117,8 +117,8 @@ class _Process:
     def use(self, stat: list[bytes]) -> None:
         """Take note of what it, and the children that it has waited for, used."""
         waited = int(stat[13]) + int(stat[14])
+        self._waited_ticks, self._new_ticks = waited, max(0, waited - self._waited_ticks - self.missed[0])
         self.used, self.missed = (sum(map(int, stat[11:15])), *self.io_bytes()), (0, 0, 0)
-        self._waited_ticks, self._new_ticks = waited, waited - self._waited_ticks
 
     def has_waited_for(self, used: _Used) -> None:
         """Take note that it has waited for a child: before it was read, which tells of that time, or after it."""
@@ -175,7 +175,9 @@ class _Tree:
             except ProcessLookupError:
                 self.members.pop(pid).close()
                 ended, parent = _sums(process.used, process.missed), process.parent
-                if process.feeds and parent is not None and parent in self.members.values():
+                while parent is not None and parent.feeds and parent not in self.members.values():
+                    parent = parent.parent
+                if process.feeds and parent is not None and parent.feeds:
                     parent.has_waited_for(ended)
                 elif process.feeds:
                     self._fed = _sums(self._fed, ended)

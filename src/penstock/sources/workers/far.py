@@ -28,7 +28,7 @@ _BATCHES = 4
 _MOST_DEATHS = 2
 _HANGS_S = 10.0
 _STOPPED_S = 1.0
-"""Who looks so much later was stopped, and what it waits for was, too: by Ctrl-Z, or as the machine froze."""
+"""Who looks so much later may have been stopped, as what it waits for: by Ctrl-Z, or a machine that froze."""
 _STARTS_S = 120.0
 """It imports much, maybe from a disk that is busy."""
 _TIMEOUT = struct.pack("ll", int(_HANGS_S) // 2, 0)

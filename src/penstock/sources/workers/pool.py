@@ -179,7 +179,7 @@ class WorkerPool(Generic[Task, Result]):
         if far is not None and far.worker is not None and (far.worker.connection in ready or not far.patience_s):
             returned = far.hear(self._learn)
             self._waiting.extendleft(reversed(returned))
-            ready = ready or returned
+            ready = ready or returned or far.patience_s > 0
         if self._broken is None:
             self._hand_out()
         return bool(ready)
