@@ -161,6 +161,7 @@ class WorkerPool(Generic[Task, Result]):
             processes.append(far.worker)
             most_s = min(most_s, far.patience_s)
         ready = wait([each.connection for each in processes], None if most_s == math.inf else most_s)
+        heard = bool(ready)
         for worker in [each for each in self._workers if each.connection in ready]:
             try:
                 number, done, result = worker.connection.recv()
@@ -177,12 +178,11 @@ class WorkerPool(Generic[Task, Result]):
             worker.is_new = False
             self._learn(number, done, result)
         if far is not None and far.worker is not None and (far.worker.connection in ready or not far.patience_s):
-            returned = far.hear(self._learn)
-            self._waiting.extendleft(reversed(returned))
-            ready = ready or returned or far.patience_s > 0
+            self._waiting.extendleft(reversed(far.hear(self._learn)))
+            heard = True  # it is not overdue any more
         if self._broken is None:
             self._hand_out()
-        return bool(ready)
+        return heard
 
     def _learn(self, number: int, done: bool, result: Any) -> None:
         del self._tasks[number]
